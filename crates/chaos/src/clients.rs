@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::history::{Accepted, Answer, Call, MAX_BACKOFF_MS, Recorder, Submission};
-use super::http::Http;
+use super::history::{Accepted, Answer, Call, MAX_BACKOFF_MS, Recorder, Submission, now};
+use super::http::{Http, Reply};
 use super::rng::Rng;
 use super::system::QUEUES;
 
@@ -25,6 +25,14 @@ const KNOWN: usize = 400;
 
 /// Before the second attempt, without jitter: so it can be checked.
 const BACKOFF_MS: u64 = 200;
+
+/// The wall clock in so many milliseconds.
+fn wall_clock(in_ms: u64) -> String {
+    let in_ms = i64::try_from(in_ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::now()
+        .saturating_add(jiff::SignedDuration::from_millis(in_ms))
+        .map_or_else(|error| error.to_string(), |at| format!("{at:.3}"))
+}
 
 /// A client in the process of the run.
 #[derive(Debug)]
@@ -77,16 +85,22 @@ impl Client {
     /// A new task: what goes into the history and what goes to the server.
     fn task(&self) -> (Submission, Value) {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let (keyed, max_attempts, delay_ms, queue) = self.draw(|rng| {
+        let (keyed, max_attempts, delay_ms, queue, deadline_ms) = self.draw(|rng| {
             let delay_ms = if rng.chance(10) { rng.between(50, 2_000) } else { 0 };
-            (rng.chance(60), rng.between(2, 6), delay_ms, QUEUES[rng.index(QUEUES.len())])
+            let deadline_ms = rng.chance(8).then(|| rng.between(300, 5_000));
+            (rng.chance(60), rng.between(2, 6), delay_ms, QUEUES[rng.index(QUEUES.len())], deadline_ms)
         });
         let nonce = format!("{}-{number}", self.name);
         let key = keyed.then(|| format!("key-{nonce}"));
         let max_attempts = max_attempts as u32;
-        let submission = Submission { nonce, key, max_attempts, delay_ms, backoff_ms: BACKOFF_MS };
-        let body = self.body(&submission, queue);
-        (submission, body)
+        let submission =
+            Submission { nonce, key, max_attempts, delay_ms, backoff_ms: BACKOFF_MS, ..Submission::default() };
+        let mut body = self.body(&submission, queue);
+        let deadline = deadline_ms.map(|ms| {
+            body["deadline"] = json!(wall_clock(ms));
+            now() + ms * 1_000_000
+        });
+        (Submission { deadline, ..submission }, body)
     }
 
     fn body(&self, submission: &Submission, queue: &str) -> Value {
@@ -131,7 +145,7 @@ impl Client {
             self.send_submit(&tasks, &bodies).await;
         }
         if keyed && count == 1 && self.draw(|rng| rng.chance(3)) {
-            let other = Submission { nonce: format!("{}-other", tasks[0].nonce), ..tasks[0].clone() };
+            let other = Submission { nonce: format!("{}-other", tasks[0].nonce), deadline: None, ..tasks[0].clone() };
             let body = self.body(&other, QUEUES[0]);
             self.send_submit(&[other], &[body]).await;
         }
@@ -173,12 +187,28 @@ impl Client {
             8..28 => {
                 let seen = self.read(task.clone()).await;
                 let ended = matches!(&seen, Answer::Seen { state, .. } if state == "Failed" || state == "Canceled");
-                if ended && self.draw(|rng| rng.chance(60)) {
-                    self.retry(task).await;
+                match self.draw(|rng| rng.between(0, 100)) {
+                    0..35 if ended => self.retry(task).await,
+                    35..75 if ended => self.redrive(task).await,
+                    _ => {}
                 }
             }
+            28..40 => self.revive().await,
             _ => {}
         }
+    }
+
+    /// Redrives a dead letter of its own.
+    async fn revive(&self) {
+        let queue = QUEUES[self.draw(|rng| rng.index(QUEUES.len()))];
+        let list = self.http.get(self.server(), &format!("/api/v1/dead-letters?queue={queue}&limit=200")).await;
+        let Reply::Told { status: 200, body } = list else { return };
+        let dead = body["items"].as_array().into_iter().flatten().filter_map(|task| task["task_id"].as_str());
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let dead: Vec<String> = dead.map(ToOwned::to_owned).filter(|task| known.contains(task)).collect();
+        let Some(task) = self.draw(|rng| rng.pick(&dead).cloned()) else { return };
+        self.read(task.clone()).await;
+        self.redrive(task).await;
     }
 
     async fn cancel(&self, task: String) {
@@ -200,6 +230,22 @@ impl Client {
             let number = |name: &str| u32::try_from(body[name].as_u64()?).ok();
             Some(Answer::Retried { attempt: number("attempt")?, max_attempts: number("max_attempts")? })
         });
+        self.recorder.answer(&op, &answer);
+    }
+
+    /// Of this task, and of some that may not be dead letters.
+    async fn redrive(&self, task: String) {
+        let mut tasks = vec![task];
+        self.draw(|rng| {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.extend((0..3).filter_map(|_| rng.pick(&known).cloned()));
+        });
+        tasks.sort_unstable();
+        tasks.dedup();
+        let body = json!({"filter": {"task_ids": tasks}});
+        let op = self.recorder.ask(Call::Redrive { tasks });
+        let reply = self.http.post(self.server(), "/api/v1/dead-letters/redrive", &body, Duration::ZERO).await;
+        let answer = reply.answer(|body| Some(Answer::Redriving { redrive: body["redrive_id"].as_str()?.to_owned() }));
         self.recorder.answer(&op, &answer);
     }
 

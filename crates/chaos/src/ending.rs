@@ -25,10 +25,13 @@ const AT_ONCE: usize = 8;
 pub async fn wait_for_the_end(http: &Http, patience: Duration) -> Result<bool> {
     let until = Instant::now() + patience;
     loop {
+        // What a redrive releases is in a queue before the redrive is done.
+        let redrives = get(http, "/api/v1/redrives?limit=1000").await?;
+        let redrives = redrives["items"].as_array().context("a list has items")?;
         let queues = get(http, "/api/v1/queues?limit=1000").await?;
         let queues = queues["items"].as_array().context("a list has items")?;
         let left = |queue: &Value| ["scheduled", "ready", "running"].iter().any(|place| queue["counts"][*place] != 0);
-        if !queues.iter().any(left) {
+        if !queues.iter().any(left) && redrives.iter().all(|redrive| redrive["state"] == "done") {
             return Ok(true);
         }
         if Instant::now() > until {
@@ -53,7 +56,7 @@ pub async fn read(http: &Http, told: impl IntoIterator<Item = String>, ttl_ms: u
             None => break,
         }
     }
-    let mut ended = Ended { at, tasks: BTreeMap::new() };
+    let mut ended = Ended { at, ..Ended::default() };
     let mut reading = JoinSet::new();
     let mut ids = ids.into_keys();
     loop {

@@ -52,6 +52,7 @@ impl Faults {
                 spell.fault,
                 Fault::KillServer(_)
                     | Fault::StopServer(_)
+                    | Fault::LosePower(_)
                     | Fault::KillPostgres
                     | Fault::Link { link: Link::ToPostgres(_), .. }
             );
@@ -88,7 +89,8 @@ impl Faults {
 /// When all control planes were dead or stopped at the same time.
 fn outages(spells: &[Spell], servers: usize) -> Vec<Span> {
     let mut edges: Vec<(u64, bool)> = Vec::new();
-    for spell in spells.iter().filter(|spell| matches!(spell.fault, Fault::KillServer(_) | Fault::StopServer(_))) {
+    let ends = |fault: Fault| matches!(fault, Fault::KillServer(_) | Fault::StopServer(_) | Fault::LosePower(_));
+    for spell in spells.iter().filter(|spell| ends(spell.fault)) {
         edges.extend([(spell.on, true), (spell.off, false)]);
     }
     edges.sort_unstable();

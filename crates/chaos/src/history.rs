@@ -39,6 +39,24 @@ pub struct Submission {
     /// Before the second attempt. Each further one waits twice as long, at most [`MAX_BACKOFF_MS`].
     #[serde(default)]
     pub backoff_ms: u64,
+    /// Whose it is, if its queue has limits: grants from others depend on nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited: Option<Limited>,
+    /// When the deadline of the task is, by [`now`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<u64>,
+}
+
+/// Tasks of queues with limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limited {
+    /// Comes in crowds to a queue with slots.
+    Crowd,
+    /// Comes alone to the same queue, while a crowd waits. Grants rotate over the two.
+    Loner,
+    /// Comes in crowds to a queue with a rate.
+    Paced,
 }
 
 /// A report of a holder.
@@ -100,6 +118,10 @@ pub enum Call {
     /// A run: the last task depends on all others.
     Run {
         tasks: Vec<Submission>,
+    },
+    /// Puts these tasks back, if they are dead letters. It is done after the answer.
+    Redrive {
+        tasks: Vec<String>,
     },
     /// Sees or cancels a task of another tenant.
     Trespass {
@@ -168,6 +190,10 @@ pub enum Answer {
         state: String,
         attempt: u32,
         fence: u64,
+    },
+    /// The redrive goes on under this id.
+    Redriving {
+        redrive: String,
     },
 }
 

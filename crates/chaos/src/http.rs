@@ -39,7 +39,8 @@ impl Reply {
             Self::NotSent => Answer::NotSent,
             Self::Unknown { why, status } => Answer::Unknown { why: why.clone(), status: *status },
             Self::Told { status, body } if *status < 300 => {
-                read(body).unwrap_or_else(|| Answer::Unknown { why: format!("cannot be read: {body}"), status: None })
+                let unreadable = || Answer::Unknown { why: format!("cannot be read: {body}"), status: Some(*status) };
+                read(body).unwrap_or_else(unreadable)
             }
             Self::Told { status, body } => {
                 Answer::Refused { status: *status, error: body["error"].as_str().unwrap_or_default().to_owned() }

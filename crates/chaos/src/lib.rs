@@ -10,6 +10,7 @@
 
 pub mod checker;
 mod clients;
+mod crowd;
 pub mod dags;
 mod ending;
 pub mod faults;
@@ -18,14 +19,17 @@ mod http;
 pub mod ledger;
 mod nemesis;
 pub mod plan;
+pub mod power;
 mod process;
 pub mod proxy;
+pub mod pushes;
 mod report;
 mod rng;
 mod run;
 pub mod sandboxes;
 mod system;
 mod visitor;
+mod watcher;
 mod worker;
 
 pub use report::Summary;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_chaos::plan::{Class, Plan};
-use tenure_chaos::{LIVENESS, Settings, WorkerArgs, dags, run, run_worker, sandboxes};
+use tenure_chaos::{LIVENESS, Settings, WorkerArgs, dags, pushes, run, run_worker, sandboxes};
 
 /// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
 ///
@@ -31,6 +31,9 @@ enum Part {
     /// One worker process of a run with --dags.
     #[command(hide = true)]
     DispatchWorker(dags::DispatchArgs),
+    /// One worker process of a run with --pushes.
+    #[command(hide = true)]
+    PushWorker(pushes::PushArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,7 +59,7 @@ struct RunArgs {
     /// Decides every fault: the same seed is the same plan. Random if not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Which faults: kill, stop, cut, delay, reset, half-open, flush, pg, redis. All that fit if not given.
+    /// Which faults: kill, stop, cut, delay, reset, half-open, flush, pg, redis, clock, power. All that fit if not given.
     #[arg(long, value_delimiter = ',')]
     faults: Vec<Class>,
     /// Break nothing.
@@ -76,15 +79,18 @@ struct RunArgs {
     /// Control planes. 1 on SQLite, 2 on Postgres if not given.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: Option<u8>,
-    /// 4 if not given, 3 with --sandboxes.
+    /// 4 if not given, 3 with --sandboxes and --pushes.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=32))]
     workers: Option<u8>,
-    /// Tasks submitted per second.
-    #[arg(long, default_value_t = 40.0, conflicts_with_all = ["sandboxes", "dags"])]
-    rate: f64,
+    /// Tasks submitted per second. 40 if not given, 8 with --pushes.
+    #[arg(long, conflicts_with_all = ["sandboxes", "dags"])]
+    rate: Option<f64>,
     /// Run a DAG instead of single tasks. Workers are those of the dispatch contract.
     #[arg(long, conflicts_with = "sandboxes")]
     dags: bool,
+    /// Push tasks to workers instead of letting them claim.
+    #[arg(long, conflicts_with_all = ["sandboxes", "dags", "late"])]
+    pushes: bool,
     /// Create and use sandboxes instead of submitting tasks. Workers use the provider `process`.
     #[arg(long)]
     sandboxes: bool,
@@ -109,11 +115,12 @@ impl RunArgs {
         if !postgres && servers > 1 {
             return Err("SQLite is for one control plane: --replicas needs --store postgres".into());
         }
-        if !(self.rate > 0.0 && self.rate <= 10_000.0) {
+        let rate = self.rate.unwrap_or(if self.pushes { 8.0 } else { 40.0 });
+        if !(rate > 0.0 && rate <= 10_000.0) {
             return Err("--rate must be above 0 and at most 10000".into());
         }
-        if self.sandboxes && self.transport == Transport::Redis {
-            return Err("sandboxes need no transport: leave out --transport".into());
+        if (self.sandboxes || self.pushes) && self.transport == Transport::Redis {
+            return Err("sandboxes and pushes need no transport: leave out --transport".into());
         }
         let classes = match (self.calm, self.faults.is_empty()) {
             (true, _) => Vec::new(),
@@ -148,6 +155,20 @@ impl RunArgs {
                 keep: self.keep,
             }));
         }
+        if self.pushes {
+            return Ok(Workload::Pushes(pushes::Settings {
+                seed,
+                length,
+                classes,
+                postgres,
+                servers,
+                workers: usize::from(self.workers.unwrap_or(3)),
+                rate,
+                patience: Duration::from_secs(self.patience),
+                binary: self.bin,
+                keep: self.keep,
+            }));
+        }
         Ok(Workload::Tasks(Settings {
             seed,
             length,
@@ -156,7 +177,7 @@ impl RunArgs {
             redis: self.transport == Transport::Redis,
             servers,
             workers: usize::from(self.workers.unwrap_or(4)),
-            rate: self.rate,
+            rate,
             patience: Duration::from_secs(self.patience),
             late_ns: self.late.map(|seconds| seconds.saturating_mul(1_000_000_000)),
             binary: self.bin,
@@ -169,6 +190,7 @@ impl RunArgs {
 enum Workload {
     Tasks(Settings),
     Dags(dags::Settings),
+    Pushes(pushes::Settings),
     Sandboxes(sandboxes::Settings),
 }
 
@@ -177,6 +199,7 @@ impl Workload {
         match self {
             Self::Tasks(settings) => settings.seed,
             Self::Dags(settings) => settings.seed,
+            Self::Pushes(settings) => settings.seed,
             Self::Sandboxes(settings) => settings.seed,
         }
     }
@@ -185,6 +208,7 @@ impl Workload {
         match self {
             Self::Tasks(settings) => settings.length,
             Self::Dags(settings) => settings.length,
+            Self::Pushes(settings) => settings.length,
             Self::Sandboxes(settings) => settings.length,
         }
     }
@@ -193,6 +217,7 @@ impl Workload {
         match self {
             Self::Tasks(settings) => settings.plan(),
             Self::Dags(settings) => settings.plan(),
+            Self::Pushes(settings) => settings.plan(),
             Self::Sandboxes(settings) => settings.plan(),
         }
     }
@@ -201,6 +226,9 @@ impl Workload {
         let (servers, postgres, redis, workers, load) = match self {
             Self::Tasks(it) => (it.servers, it.postgres, it.redis, it.workers, format!("{} tasks per second", it.rate)),
             Self::Dags(it) => (it.servers, it.postgres, it.redis, it.workers, "a DAG".to_owned()),
+            Self::Pushes(it) => {
+                (it.servers, it.postgres, false, it.workers, format!("{} pushed tasks per second", it.rate))
+            }
             Self::Sandboxes(it) => {
                 (it.servers, it.postgres, false, it.workers, format!("{} users of sandboxes", it.sessions))
             }
@@ -219,6 +247,10 @@ impl Workload {
             }
             Self::Dags(settings) => {
                 let summary = dags::run(settings, &|line| say(&line)).await?;
+                (summary.to_string(), summary.is_good())
+            }
+            Self::Pushes(settings) => {
+                let summary = pushes::run(settings, &|line| say(&line)).await?;
                 (summary.to_string(), summary.is_good())
             }
             Self::Sandboxes(settings) => {
@@ -249,6 +281,7 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Part::Worker(args)) => ended(runtime.block_on(run_worker(args))),
         Some(Part::DispatchWorker(args)) => ended(runtime.block_on(dags::run_worker(args))),
+        Some(Part::PushWorker(args)) => ended(runtime.block_on(pushes::run_worker(args))),
         None => {
             let dry_run = cli.run.dry_run;
             match cli.run.workload() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use super::faults::Spell;
 use super::history::now;
@@ -52,6 +52,7 @@ pub async fn run(system: &Arc<System>, plan: &Plan, start: Instant, mut tell: im
 async fn begin(system: &System, fault: Fault) {
     match fault {
         Fault::KillServer(index) => system.kill_server(index),
+        Fault::LosePower(index) => system.cut_power(index),
         Fault::KillWorker(index) => system.kill_worker(index),
         Fault::KillPostgres => system.kill_postgres(),
         Fault::KillRedis => system.kill_redis().await,
@@ -60,19 +61,39 @@ async fn begin(system: &System, fault: Fault) {
         Fault::Link { link, mode } => system.set_link(link, mode),
         Fault::Flush => system.tell_redis(&["FLUSHALL"]).await,
         Fault::DeleteStream(index) => system.tell_redis(&["DEL", QUEUES[index]]).await,
+        Fault::SetClock { server, ahead } => system.set_clock(server, if ahead { "+1h" } else { "-1h" }),
     }
 }
 
 async fn heal(system: &System, fault: Fault) -> Result<()> {
     match fault {
-        Fault::KillServer(index) => system.start_server(index)?,
+        Fault::KillServer(index) | Fault::LosePower(index) => system.start_server(index)?,
         Fault::KillWorker(index) => system.start_worker(index)?,
         Fault::KillPostgres => system.start_postgres().await,
         Fault::KillRedis => system.start_redis().await,
         Fault::StopServer(index) => system.continue_server(index),
         Fault::StopWorker(index) => system.continue_worker(index),
         Fault::Link { link, .. } => system.set_link(link, Mode::Pass),
+        Fault::SetClock { server, .. } => system.set_clock(server, "+0"),
         Fault::Flush | Fault::DeleteStream(_) => {}
     }
     Ok(())
+}
+
+/// Looks after the processes and tells how far the run is, until it is dropped. Ends only if it fails.
+pub async fn watch<T>(
+    system: &System,
+    start: Instant,
+    say: &(dyn Fn(String) + Sync),
+    how_far: impl Fn() -> String,
+) -> Result<T> {
+    let mut ticks = interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        system.look_after()?;
+        let seconds = start.elapsed().as_secs();
+        if seconds > 0 && seconds.is_multiple_of(10) {
+            say(format!("{seconds:>5} s  {}", how_far()));
+        }
+    }
 }

@@ -27,10 +27,14 @@ pub enum Class {
     Pg,
     /// SIGKILL of Redis.
     Redis,
+    /// The wall clock of a control plane on SQLite is set by an hour, and back.
+    Clock,
+    /// A control plane on SQLite is killed and loses what it has not synced.
+    Power,
 }
 
 impl Class {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Kill,
         Self::Stop,
         Self::Cut,
@@ -40,6 +44,8 @@ impl Class {
         Self::Flush,
         Self::Pg,
         Self::Redis,
+        Self::Clock,
+        Self::Power,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -53,6 +59,8 @@ impl Class {
             Self::Flush => "flush",
             Self::Pg => "pg",
             Self::Redis => "redis",
+            Self::Clock => "clock",
+            Self::Power => "power",
         }
     }
 }
@@ -114,6 +122,13 @@ pub enum Fault {
     Flush,
     /// DEL of the stream of this queue.
     DeleteStream(usize),
+    /// Killed, and its database files go back to their last sync.
+    LosePower(usize),
+    /// By an hour.
+    SetClock {
+        server: usize,
+        ahead: bool,
+    },
 }
 
 impl Fault {
@@ -133,13 +148,19 @@ impl Fault {
             Self::Link { mode: Mode::Pass, .. } => "pass",
             Self::Flush => "flush redis",
             Self::DeleteStream(_) => "delete stream",
+            Self::SetClock { .. } => "set clock",
+            Self::LosePower(_) => "lose power",
         }
     }
 
     /// What two faults must not do at the same time: a process that is down cannot be stopped.
     fn target(self) -> Option<Target> {
         match self {
-            Self::KillServer(index) | Self::StopServer(index) => Some(Target::Server(index)),
+            // A process that starts takes the clock as it is.
+            Self::KillServer(index)
+            | Self::StopServer(index)
+            | Self::LosePower(index)
+            | Self::SetClock { server: index, .. } => Some(Target::Server(index)),
             Self::KillWorker(index) | Self::StopWorker(index) => Some(Target::Worker(index)),
             Self::KillPostgres => Some(Target::Postgres),
             Self::KillRedis => Some(Target::Redis),
@@ -180,6 +201,12 @@ pub struct Options {
     pub redis: bool,
     /// Whether the workers hold sandboxes.
     pub sandboxes: bool,
+    /// Control planes push tasks to workers.
+    pub pushes: bool,
+    /// The clocks of control planes can be set.
+    pub clock: bool,
+    /// Control planes can lose their power.
+    pub power: bool,
     /// Lease time of the tasks: workers are stopped for longer.
     pub ttl_ms: u64,
 }
@@ -235,6 +262,8 @@ fn fault(options: &Options, rng: &mut Rng) -> Option<(Fault, u64)> {
     let fits = |class: &Class| match class {
         Class::Pg => options.postgres,
         Class::Redis | Class::Flush => options.redis,
+        Class::Clock => options.clock,
+        Class::Power => options.power,
         _ => true,
     };
     let classes: Vec<Class> = options.classes.iter().copied().filter(fits).collect();
@@ -264,6 +293,8 @@ fn fault(options: &Options, rng: &mut Rng) -> Option<(Fault, u64)> {
         Class::Flush => (Fault::DeleteStream(rng.index(options.queues)), 0),
         Class::Pg => (Fault::KillPostgres, rng.between(100, 5_000)),
         Class::Redis => (Fault::KillRedis, rng.between(100, 5_000)),
+        Class::Power => (Fault::LosePower(server), rng.between(50, 3_000)),
+        Class::Clock => (Fault::SetClock { server, ahead: rng.chance(50) }, rng.between(200, 5_000)),
     })
 }
 
@@ -279,6 +310,9 @@ fn link(options: &Options, rng: &mut Rng) -> Link {
     if options.sandboxes {
         let worker = rng.index(options.workers);
         links.extend([Link::WorkerToServers(worker), Link::ServersToWorker(worker)]);
+    }
+    if options.pushes {
+        links.push(Link::ServersToWorker(rng.index(options.workers)));
     }
     links[rng.index(links.len())]
 }
@@ -298,6 +332,9 @@ mod tests {
             postgres: true,
             redis: true,
             sandboxes: false,
+            pushes: false,
+            clock: true,
+            power: true,
             ttl_ms: 2_000,
         }
     }
@@ -316,7 +353,7 @@ mod tests {
     fn a_long_plan_has_every_kind_of_fault_and_ends_in_time() {
         let plan = Plan::draw(&options(1));
         let kinds: Vec<_> = plan.counts().into_keys().collect();
-        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        assert_eq!(kinds.len(), 14, "{kinds:?}");
         assert!(plan.steps.iter().all(|step| step.at_ms + step.for_ms <= 600_000));
     }
 

@@ -88,6 +88,15 @@ pub(crate) fn list<K: fmt::Display>(counts: &BTreeMap<K, usize>) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
+/// How often each rule was broken.
+pub(crate) fn broken<'a>(f: &mut fmt::Formatter<'_>, rules: impl Iterator<Item = &'a str>) -> fmt::Result {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for rule in rules {
+        *counts.entry(rule).or_default() += 1;
+    }
+    counts.iter().try_for_each(|(rule, count)| writeln!(f, "BROKEN         {rule}: {count}"))
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "tasks          {} ({})", self.tasks, list(&self.by_state))?;
@@ -112,6 +121,7 @@ impl fmt::Display for Summary {
             writeln!(f, "TOO LATE       tasks were left when all time for them was over")?;
         }
         writeln!(f, "violations     {}", self.verdict.violations.len())?;
+        broken(f, self.verdict.violations.iter().map(|violation| violation.rule.name()))?;
         for violation in self.verdict.violations.iter().take(TOLD) {
             writeln!(f, "\nVIOLATION      {violation}")?;
         }

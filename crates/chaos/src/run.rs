@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::Result;
-use tokio::time::{Instant, interval, sleep};
+use anyhow::{Result, bail};
+use tokio::time::{Instant, sleep};
 
 use super::checker;
 use super::clients::Client;
+use super::crowd::Crowd;
 use super::faults::Faults;
 use super::history::{Answer, Call, History, Recorder};
 use super::http::Http;
@@ -17,9 +18,10 @@ use super::ledger::Ledger;
 use super::plan::{Class, Options, Plan};
 use super::report::Summary;
 use super::rng::Rng;
-use super::system::{QUEUES, Shape, System, find_binary};
+use super::system::{QUEUES, Shape, System, faketime, find_binary};
 use super::visitor::Visitor;
-use super::{ending, nemesis};
+use super::watcher::{self, Watcher};
+use super::{ending, nemesis, power};
 
 /// Lease time of all tasks.
 const TTL_MS: u64 = 2_000;
@@ -53,6 +55,16 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether the wall clock of the control plane can be set: Postgres has a clock of its own.
+    fn sets_clocks(&self) -> bool {
+        !self.postgres && self.classes.contains(&Class::Clock) && faketime().is_some()
+    }
+
+    /// Whether the control plane can lose what it has not synced.
+    fn loses_power(&self) -> bool {
+        !self.postgres && self.classes.contains(&Class::Power) && power::is_possible()
+    }
+
     pub fn plan(&self) -> Plan {
         Plan::draw(&Options {
             seed: self.seed,
@@ -64,6 +76,9 @@ impl Settings {
             postgres: self.postgres,
             redis: self.redis,
             sandboxes: false,
+            pushes: false,
+            clock: self.sets_clocks(),
+            power: self.loses_power(),
             ttl_ms: TTL_MS,
         })
     }
@@ -81,6 +96,9 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         ttl_ms: TTL_MS,
         sandboxes: None,
         dags: false,
+        pushes: false,
+        faketime: faketime().filter(|_| settings.sets_clocks()),
+        power: settings.loses_power(),
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };
@@ -93,6 +111,14 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         system.start_worker(index)?;
     }
 
+    let watchers = watchers(settings, &system);
+    let watching: Vec<AbortOnDrop> = watchers.iter().map(|one| AbortOnDrop::of(Arc::clone(one).run())).collect();
+    let marks = Recorder::create(&system.histories(), "marks")?;
+    let first = format!("{}-first", checker::MARK);
+    if watcher::mark(&system.http()?, &marks, &first, &watchers).await.contains(&false) {
+        bail!("a watcher gets no events before anything is broken");
+    }
+
     let in_time = work(settings, &system, &plan, say).await?;
     say("reading how every task stands".into());
     for index in 0..settings.workers {
@@ -100,8 +126,11 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     }
     // What the workers had sent by then arrives.
     sleep(Duration::from_secs(1)).await;
+    let complete = watcher::mark(&system.http()?, &marks, &format!("{}-last", checker::MARK), &watchers).await;
+    drop(watching);
     let history: History = History::read(&system.histories())?;
-    let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
+    let mut ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
+    ended.streams = watchers.iter().zip(complete).map(|(one, complete)| one.stream(complete)).collect();
     let effects = ledger.effects()?;
     say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
     let faults = Faults { late_ns: settings.late_ns, ..Faults::new(&system.spells(), settings.servers) };
@@ -134,19 +163,19 @@ async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn
         ttl_s: TTL_MS / 1_000,
     };
     clients.spawn(visitor.run(end));
-    let faults = AtomicU64::new(0);
-    let watch = async {
-        let mut ticks = interval(Duration::from_secs(1));
-        loop {
-            ticks.tick().await;
-            system.look_after()?;
-            let seconds = start.elapsed().as_secs();
-            if seconds > 0 && seconds.is_multiple_of(10) {
-                let (tasks, faults) = (submitted.load(Ordering::Relaxed), faults.load(Ordering::Relaxed));
-                say(format!("{seconds:>5} s  {tasks} tasks, {faults} of {} faults", plan.steps.len()));
-            }
-        }
+    let crowd = Crowd {
+        http: system.http()?,
+        recorder: Recorder::create(&system.histories(), "crowd")?,
+        rng: Mutex::new(Rng::fork(settings.seed, "crowd")),
+        ttl_s: TTL_MS / 1_000,
     };
+    clients.spawn(crowd.run(end));
+    let faults = AtomicU64::new(0);
+    let how_far = || {
+        let (tasks, faults) = (submitted.load(Ordering::Relaxed), faults.load(Ordering::Relaxed));
+        format!("{tasks} tasks, {faults} of {} faults", plan.steps.len())
+    };
+    let watch = nemesis::watch(system, start, say, how_far);
     let phases = async {
         nemesis::run(system, plan, start, |_| {
             faults.fetch_add(1, Ordering::Relaxed);
@@ -161,6 +190,27 @@ async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn
     tokio::select! {
         in_time = phases => in_time,
         failed = watch => failed,
+    }
+}
+
+/// One that comes and goes, and one that stays.
+fn watchers(settings: &Settings, system: &System) -> Vec<Arc<Watcher>> {
+    let stays = [("comes and goes", Duration::from_secs(3)), ("stays", Duration::from_secs(60))];
+    stays.into_iter().map(|(name, stays)| Watcher::new(name, system.urls(), stays, settings.seed)).collect()
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl AbortOnDrop {
+    fn of(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task))
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -21,9 +21,25 @@ use super::proxy::{Mode, Proxy};
 use super::sandboxes::checker::Limits;
 use super::sandboxes::fleet;
 use super::sandboxes::history::Down;
+use super::{power, pushes};
 
 /// Queues of the run, in the order in which they are listed.
 pub const QUEUES: [&str; 3] = ["chaos-a", "chaos-b", "chaos-c"];
+
+/// The queue with slots. Grants from it rotate over those who submit.
+pub const LIMITED: &str = "chaos-limited";
+
+/// Its slots.
+pub const SLOTS_OF_QUEUE: u64 = 4;
+
+/// The queue with a rate.
+pub const PACED: &str = "chaos-paced";
+
+/// Its rate: grants per second.
+pub const PACE: u64 = 5;
+
+/// Grants that it makes at once.
+pub const BURST: u64 = 2;
 
 /// Jobs that a worker takes at a time.
 const SLOTS: usize = 8;
@@ -50,10 +66,23 @@ pub struct Shape {
     pub sandboxes: Option<Limits>,
     /// Workers are those of the dispatch contract.
     pub dags: bool,
+    /// Tasks are pushed to workers.
+    pub pushes: bool,
+    /// The library with which the wall clock of a control plane can be set.
+    pub faketime: Option<PathBuf>,
+    /// Control planes can lose their power.
+    pub power: bool,
     /// The `tenure` binary.
     pub binary: PathBuf,
     /// This program, which is also the worker.
     pub own_binary: PathBuf,
+}
+
+impl Shape {
+    /// Whether workers ask for single tasks.
+    fn has_pulling_workers(&self) -> bool {
+        self.sandboxes.is_none() && !self.dags && !self.pushes
+    }
 }
 
 #[derive(Debug)]
@@ -79,6 +108,8 @@ struct WorkerPlace {
 pub struct System {
     shape: Shape,
     folder: PathBuf,
+    /// The library with which they do.
+    power: Option<PathBuf>,
     workers: Vec<Mutex<WorkerPlace>>,
     servers: Vec<Mutex<Server>>,
     links: BTreeMap<Link, Proxy>,
@@ -121,11 +152,13 @@ impl System {
         let mut workers = Vec::new();
         for index in 0..shape.workers {
             let mut place = WorkerPlace::default();
-            if shape.sandboxes.is_some() {
+            if shape.sandboxes.is_some() || shape.pushes {
                 let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let port = Port::reserve();
-                let planes = servers.iter().map(|server| address(lock(server).port.number())).collect();
-                links.insert(Link::WorkerToServers(index), Proxy::start_before(planes, shape.seed).await?);
+                if shape.sandboxes.is_some() {
+                    let planes = servers.iter().map(|server| address(lock(server).port.number())).collect();
+                    links.insert(Link::WorkerToServers(index), Proxy::start_before(planes, shape.seed).await?);
+                }
                 let rpc = Proxy::start(address(port.number()), shape.seed).await?;
                 links.insert(Link::ServersToWorker(index), rpc);
                 place.port = Some(port);
@@ -133,15 +166,17 @@ impl System {
             workers.push(Mutex::new(place));
         }
         let folder = folder.to_owned();
+        let power = if shape.power { Some(power::library(&folder)?) } else { None };
         let (surprises, downs, spells) = Default::default();
         let redis = redis.map(|redis| (redis.url(), tokio::sync::Mutex::new(redis)));
         let system =
-            Self { shape, folder, workers, servers, links, redis, surprises, downs, spells, database, postgres };
+            Self { shape, folder, power, workers, servers, links, redis, surprises, downs, spells, database, postgres };
         std::fs::create_dir_all(system.histories())?;
         for index in 0..system.shape.servers {
+            system.set_clock(index, "+0");
             system.start_server(index)?;
         }
-        if system.shape.sandboxes.is_none() && !system.shape.dags {
+        if system.shape.has_pulling_workers() {
             system.make_queues().await?;
         }
         Ok(system)
@@ -165,6 +200,12 @@ impl System {
         ports.map(|port| format!("http://127.0.0.1:{port}")).collect()
     }
 
+    /// Where tasks are pushed to this worker.
+    pub fn push_url(&self, index: usize) -> String {
+        let port = self.links.get(&Link::ServersToWorker(index)).map_or(0, Proxy::port);
+        format!("http://127.0.0.1:{port}/dispatch")
+    }
+
     fn server(&self, index: usize) -> MutexGuard<'_, Server> {
         lock(&self.servers[index])
     }
@@ -177,13 +218,25 @@ impl System {
         self.server(index).process = None;
     }
 
+    /// Kills it, and what it has not synced is lost.
+    pub fn cut_power(&self, index: usize) {
+        self.kill_server(index);
+        if let Err(error) = power::restore(&self.data(index)) {
+            self.surprised(format!("the files of control plane {index} could not be put back: {error:?}"));
+        }
+    }
+
+    fn data(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("server-{index}"))
+    }
+
     pub fn start_server(&self, index: usize) -> Result<()> {
         let mut server = self.server(index);
         let mut command = self.tenure();
         command.args(["serve", "--listen", &format!("127.0.0.1:{}", server.port.number())]);
-        command.arg("--data").arg(self.folder.join(format!("server-{index}")));
+        command.arg("--data").arg(self.data(index));
         command.env("TENURE_AUTH__WORKER_TOKEN", WORKER_TOKEN);
-        if self.shape.sandboxes.is_none() && !self.shape.dags {
+        if self.shape.has_pulling_workers() {
             command.env("TENURE_AUTH__ENABLED", "true").env("TENURE_AUTH__ADMIN_API_KEY", ADMIN_KEY);
         }
         if let (Some(database), Some(link)) = (&self.database, self.links.get(&Link::ToPostgres(index))) {
@@ -198,6 +251,18 @@ impl System {
         if let Some(limits) = &self.shape.sandboxes {
             fleet::configure_server(&mut command, limits);
         }
+        let libraries: Vec<String> =
+            self.power.iter().chain(&self.shape.faketime).map(|library| library.display().to_string()).collect();
+        if !libraries.is_empty() {
+            command.env("LD_PRELOAD", libraries.join(":")).env("POWER_DIR", &self.folder);
+        }
+        if self.shape.faketime.is_some() {
+            command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", self.clock(index));
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        }
+        if self.shape.pushes {
+            command.env("TENURE_PUSH__SECRETS", json!({"chaos": pushes::SECRET}).to_string());
+        }
         if self.shape.dags {
             // A short run sees the second attempt.
             command.env("TENURE_DISPATCH__RETRY_BACKOFF", "1s").env("TENURE_DISPATCH__RETRY_BACKOFF_MAX", "2s");
@@ -208,6 +273,23 @@ impl System {
         }
         server.process = Some(Process::start(command, &self.folder.join(format!("server-{index}.log")))?);
         Ok(())
+    }
+
+    fn clock(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("clock-{index}"))
+    }
+
+    /// Sets the wall clock of a control plane: how far it is off.
+    pub fn set_clock(&self, index: usize, offset: &str) {
+        if self.shape.faketime.is_none() {
+            return;
+        }
+        // In one step: a file that is read half is no offset.
+        let new = self.folder.join(format!("clock-{index}.new"));
+        let set = std::fs::write(&new, offset).and_then(|()| std::fs::rename(new, self.clock(index)));
+        if let Err(error) = set {
+            self.surprised(format!("the clock of control plane {index} could not be set: {error}"));
+        }
     }
 
     /// The binary, without the environment variables that configure Tenure.
@@ -297,6 +379,21 @@ impl System {
             place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
             return Ok(());
         }
+        if self.shape.pushes {
+            let port = place.port.as_ref().map_or(0, Port::number).to_string();
+            command.args([
+                "push-worker",
+                "--process",
+                &process,
+                "--seed",
+                &self.shape.seed.to_string(),
+                "--port",
+                &port,
+            ]);
+            command.args(self.urls().iter().flat_map(|url| ["--server", url])).arg("--history").arg(self.histories());
+            place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
+            return Ok(());
+        }
         command.args(["worker", "--process", &process, "--seed", &self.shape.seed.to_string()]);
         if index.is_multiple_of(2) {
             command.args(["--name", &format!("w{index}"), "--incarnation", &format!("{:020}", now())]);
@@ -309,6 +406,9 @@ impl System {
         // With Redis the last queue is left to those who read streams: whatever message is lost has to come again.
         let polled = if self.has_direct() && direct.is_none() { &QUEUES[..2] } else { &QUEUES };
         command.args(polled.iter().flat_map(|queue| ["--queue", queue]));
+        if direct.is_none() {
+            command.args(["--queue", LIMITED, "--queue", PACED]);
+        }
         command.arg("--history").arg(self.histories()).arg("--ledger").arg(self.ledger());
         command.args(["--token", WORKER_TOKEN, "--slots", &SLOTS.to_string()]);
         if let Some(link) = direct {
@@ -409,9 +509,14 @@ impl System {
         let http = self.http()?;
         let until = Instant::now() + START;
         for server in 0..self.shape.servers {
-            for queue in QUEUES {
+            for queue in QUEUES.into_iter().chain([LIMITED, PACED]) {
                 let mut settings = json!({"lease_ttl_seconds": self.shape.ttl_ms / 1_000});
-                if self.shape.redis {
+                if queue == LIMITED {
+                    settings["max_running"] = json!(SLOTS_OF_QUEUE);
+                    settings["fairness_key"] = json!("tag:who");
+                } else if queue == PACED {
+                    settings["rate"] = json!({"per_second": PACE, "burst": BURST});
+                } else if self.shape.redis {
                     settings["transport"] = json!("redis");
                 }
                 loop {
@@ -434,6 +539,12 @@ impl System {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The library that answers programs with another wall clock, if it is installed.
+pub fn faketime() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+    folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
 }
 
 /// The `tenure` binary: the one given, else `TENURE_BIN`, else the one beside this program.

@@ -16,7 +16,7 @@ use super::system::{ADMIN_KEY, QUEUES};
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Nobody works on this queue: its tasks are canceled.
-const OWN_QUEUE: &str = "chaos-visits";
+pub const OWN_QUEUE: &str = "chaos-visits";
 
 /// Tasks of a run before its last one.
 const FIRST: usize = 2;

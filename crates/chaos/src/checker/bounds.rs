@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::events::{Sorted, TaskHistory, first_asked};
+use super::events::{CLOCKS_NS, Sorted, TaskHistory, first_asked};
 use super::rules::story;
 use super::{Ended, Rule, Violation};
 use crate::faults::Faults;
@@ -50,6 +50,7 @@ pub fn check(history: &History, sorted: &Sorted<'_>, ended: &Ended, faults: &Fau
     for task in sorted.tasks.values() {
         bounds.renewals(task);
         bounds.late_grants(task);
+        bounds.deadlines(task);
     }
     (bounds.found, bounds.latest_ns)
 }
@@ -89,10 +90,13 @@ impl Bounds<'_> {
         }
     }
 
-    /// What can run is granted in time. A retry by hand starts at any time, so tasks with one are left out.
+    /// What can run is granted in time. A retry by hand or a redrive starts at any time, and a queue with limits grants when it
+    /// can, so such tasks are left out.
     fn late_grants(&mut self, task: &TaskHistory<'_>) {
-        let retried = |op: &&Op| matches!(op.call, Call::Retry { .. }) && !matches!(op.answer, Answer::Refused { .. });
-        if task.is_of_run() || task.ops.iter().copied().any(|op| retried(&op)) {
+        let again = |op: &Op| matches!(op.call, Call::Retry { .. } | Call::Redrive { .. });
+        let retried = |op: &&Op| again(op) && !matches!(op.answer, Answer::Refused { .. });
+        let limited = task.submission().is_some_and(|submission| submission.limited.is_some());
+        if limited || task.is_of_run() || task.ops.iter().copied().any(|op| retried(&op)) {
             return;
         }
         for grant in &task.grants {
@@ -103,6 +107,33 @@ impl Bounds<'_> {
             if late > self.faults.late_ns.unwrap_or(LATE_NS) {
                 let what = format!("{} got it {} ms after it could run, without a fault", grant.op.id, late / MS);
                 self.report(Rule::LateGrant, task, what);
+            }
+        }
+    }
+
+    /// After its deadline a task is not granted, no lease of it is extended, and no report of it counts.
+    fn deadlines(&mut self, task: &TaskHistory<'_>) {
+        let Some(deadline) = task.submission().and_then(|submission| submission.deadline) else { return };
+        let passed = deadline + CLOCKS_NS;
+        for grant in task.grants.iter().filter(|grant| first_asked(self.sorted, grant.op) > passed) {
+            self.report(Rule::PastDeadline, task, format!("{} was granted it", grant.op.id));
+        }
+        for op in task.ops.iter().filter(|op| op.asked > passed) {
+            let accepted = match (&op.call, &op.answer) {
+                (Call::Heartbeat { .. }, Answer::Renewed { .. }) | (Call::Retry { .. }, Answer::Retried { .. }) => true,
+                (Call::Report { .. }, Answer::Reported { .. }) => {
+                    let before = |other: &&Op| {
+                        other.call == op.call
+                            && other.asked <= passed
+                            && matches!(other.answer, Answer::Unknown { .. } | Answer::Reported { .. })
+                    };
+                    !task.ops.iter().copied().any(|other| before(&other))
+                }
+                _ => false,
+            };
+            if accepted {
+                let late = (op.asked - deadline) / MS;
+                self.report(Rule::PastDeadline, task, format!("{} was accepted {late} ms after it", op.id));
             }
         }
     }
@@ -136,6 +167,10 @@ impl Bounds<'_> {
             let (from, to) = (op.asked.saturating_sub(RECOVERY_NS), op.asked + PATIENCE_NS);
             let troubled = self.faults.troubles.iter().any(|trouble| trouble.from <= to && trouble.to >= from);
             let what = format!("{} got {why}", op.id);
+            if *status < 300 {
+                self.found.push(Violation { rule: Rule::Unreadable, task: None, what, ops: Vec::new() });
+                continue;
+            }
             if matches!(status, 500 | 501 | 505.. | 429) {
                 self.found.push(Violation { rule: Rule::ServerError, task: None, what, ops: Vec::new() });
             } else if !troubled {

@@ -15,6 +15,9 @@ const TOLERANCE_NS: u64 = 20_000_000;
 
 const MS: u64 = 1_000_000;
 
+/// By how much the clock of the store may differ from that of the submitter.
+pub const CLOCKS_NS: u64 = 200 * MS;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<T> {
     Ok(T),
@@ -48,6 +51,8 @@ pub enum What {
     Retry {
         outcome: Outcome<(u32, u32)>,
     },
+    /// Puts a dead letter back. It is done at any time after it was asked for, or never if it finds none.
+    Redrive,
     /// `report`: which report made the result that was read.
     Read {
         state: String,
@@ -87,6 +92,8 @@ pub struct Facts {
     pub attempts: BTreeMap<u32, AttemptInfo>,
     /// No lease that lived when one of them began ends before its holder had time to renew it.
     pub outages: Vec<Span>,
+    /// The task may fail from then on because its deadline has passed.
+    pub deadline: Option<u64>,
 }
 
 impl Facts {
@@ -174,6 +181,7 @@ impl<'a> Sorted<'a> {
                     self.submissions.entry(&submission.nonce).or_default().push((op, submission));
                 }
             }
+            Call::Redrive { tasks } => tasks.iter().for_each(|task| self.task(task).ops.push(op)),
             Call::Submit { tasks } => {
                 for submission in tasks {
                     self.submissions.entry(&submission.nonce).or_default().push((op, submission));
@@ -217,6 +225,11 @@ impl TaskHistory<'_> {
         self.submits.iter().any(|(op, _)| matches!(op.call, Call::Run { .. }))
     }
 
+    /// What was asked for first.
+    pub fn submission(&self) -> Option<&Submission> {
+        self.submits.iter().min_by_key(|(op, _)| op.asked).map(|(_, submission)| *submission)
+    }
+
     /// What is searched for an order. `None` when there is not enough to say: other rules complain then. Tasks of runs have
     /// rules of their own.
     pub fn events(&self, sorted: &Sorted<'_>, last: &FinalTask, end: u64) -> Option<(Vec<Event>, Facts)> {
@@ -249,6 +262,7 @@ impl TaskHistory<'_> {
     fn submit(&self, facts: &mut Facts) -> Option<Event> {
         let (first, submission) = self.submits.iter().min_by_key(|(op, _)| op.asked)?;
         (facts.max_attempts, facts.backoff_ms) = (submission.max_attempts, submission.backoff_ms);
+        facts.deadline = submission.deadline.map(|deadline| deadline.saturating_sub(CLOCKS_NS));
         let answered = self.submits.iter().filter_map(|(op, _)| op.answered).min();
         let delay_ns = (submission.delay_ms * MS).saturating_sub(TOLERANCE_NS);
         let what = What::Submit { max_attempts: submission.max_attempts, delay_ns };
@@ -314,7 +328,7 @@ fn is_newer(op: &Op, than: Option<&Op>) -> bool {
 }
 
 /// When the first claim of a newer process of the same worker was sent.
-fn void_from(sorted: &Sorted<'_>, op: &Op) -> Option<u64> {
+pub fn void_from(sorted: &Sorted<'_>, op: &Op) -> Option<u64> {
     let Call::Claim { worker, incarnation: Some(own), .. } = &op.call else { return None };
     let newer = (Bound::Excluded(own.as_str()), Bound::Unbounded);
     sorted.incarnations.get(worker.as_str())?.range::<str, _>(newer).map(|(_, first)| *first).min()
@@ -387,6 +401,11 @@ fn event(op: &Op, numbers: &HashMap<&str, u32>, reports: &mut Reports) -> Option
             }
             _ => return None,
         },
+        Call::Redrive { .. } => {
+            let done = matches!(op.answer, Answer::Redriving { .. } | Answer::Unknown { .. });
+            let event = Event { asked: op.asked, answered: None, what: What::Redrive, must: false };
+            return done.then_some(event);
+        }
         Call::Submit { .. }
         | Call::Claim { .. }
         | Call::Forged { .. }

@@ -6,9 +6,11 @@
 
 mod bounds;
 mod events;
+mod limits;
 mod model;
 mod rules;
 mod search;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use super::history::History;
 use super::ledger::Effects;
 use events::Sorted;
 use search::Found;
+pub use stream::{MARK, Seen, Stream};
 
 /// A task as the control plane shows it after everything has healed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Ended {
     /// When it was read.
     pub at: u64,
     pub tasks: BTreeMap<String, FinalTask>,
+    /// What watchers saw of it.
+    pub streams: Vec<Stream>,
 }
 
 /// A promise that was broken.
@@ -109,6 +114,22 @@ pub enum Rule {
     ServerError,
     /// A refusal has a reason that its request can have.
     WrongReason,
+    /// An answer that says yes says what its request asks for.
+    Unreadable,
+    /// No more attempts of a queue are open than it allows.
+    LimitExceeded,
+    /// A queue grants no faster than it may.
+    RateExceeded,
+    /// A crowd does not delay others in its queue.
+    Unfair,
+    /// Nothing of a task is accepted after its deadline.
+    PastDeadline,
+    /// An acknowledged redrive releases the dead letters that it names.
+    RedriveLost,
+    /// Every change is an event.
+    EventLost,
+    /// Events come once, in the order of their ids.
+    EventOrder,
     /// Guarded effects come in the order of the fences, and the last one is that of the accepted completion.
     Ledger,
 }
@@ -138,6 +159,14 @@ impl Rule {
             Self::LateGrant => "a task was granted too late",
             Self::ServerError => "the server failed",
             Self::WrongReason => "refused with a wrong reason",
+            Self::Unreadable => "an answer that cannot be read",
+            Self::LimitExceeded => "more attempts are open than the queue allows",
+            Self::RateExceeded => "a queue grants faster than it may",
+            Self::Unfair => "a crowd was served before others",
+            Self::PastDeadline => "accepted after the deadline",
+            Self::RedriveLost => "a redrive left a dead letter where it was",
+            Self::EventLost => "an event is missing",
+            Self::EventOrder => "events came twice or out of order",
             Self::Ledger => "the effects are not in the order of the fences",
         }
     }
@@ -169,6 +198,8 @@ pub fn check(history: &History, ended: &Ended, effects: &Effects, faults: &Fault
     let mut violations = rules::check(history, &sorted, ended, effects);
     let (bounds, latest_ns) = bounds::check(history, &sorted, ended, faults);
     violations.extend(bounds);
+    violations.extend(limits::check(&sorted, ended));
+    violations.extend(stream::check(ended));
     let mut verdict = Verdict { violations, undecided: 0, latest_grant: Duration::from_nanos(latest_ns) };
     for (id, task) in &sorted.tasks {
         let Some(last) = ended.tasks.get(*id) else { continue };

@@ -3,7 +3,10 @@
 //! This is written from the contract and on purpose shares nothing with `tenure-core`.
 
 use super::events::{AttemptInfo, Event, Facts, Outcome, What};
-use crate::history::ReportKind;
+use crate::history::{MAX_BACKOFF_MS, ReportKind};
+
+/// No retry waits longer.
+const LONGEST_WAIT_NS: u64 = MAX_BACKOFF_MS * 1_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
@@ -81,9 +84,9 @@ impl State {
 
     /// The states that time and lost answers alone can lead to.
     pub fn inner_steps(&self, facts: &Facts) -> Vec<Self> {
-        let Place::Running { until, cancel } = self.place else { return Vec::new() };
+        let mut steps: Vec<Self> = facts.deadline.and_then(|deadline| self.past(deadline)).into_iter().collect();
+        let Place::Running { until, cancel } = self.place else { return steps };
         let info = facts.attempt(self.attempt);
-        let mut steps = Vec::new();
         let mut ends = until;
         if let Some(void) = info.void_from {
             ends = ends.min(void);
@@ -100,6 +103,13 @@ impl State {
         } else {
             Place::Done(End::Failed)
         };
+        if let (Place::Waiting { .. }, Some(deadline)) = (expired.place, facts.deadline) {
+            // No retry would fit in before the deadline.
+            let mut failed = expired.clone();
+            failed.now = failed.now.max(deadline.saturating_sub(LONGEST_WAIT_NS));
+            failed.place = Place::Done(End::Failed);
+            steps.push(failed);
+        }
         steps.push(expired);
         if info.hidden && !cancel {
             // Taken back because its claimer was gone. It costs nothing of the budget.
@@ -110,6 +120,25 @@ impl State {
             steps.push(released);
         }
         steps
+    }
+
+    /// The state after the deadline has passed, if it makes a difference.
+    fn past(&self, deadline: u64) -> Option<Self> {
+        let mut next = self.clone();
+        next.now = next.now.max(deadline);
+        match self.place {
+            // A report without an answer may have found that no retry fits in before the deadline.
+            Place::Waiting { .. } => {
+                next.now = self.now.max(deadline.saturating_sub(LONGEST_WAIT_NS));
+                next.place = Place::Done(End::Failed);
+            }
+            Place::Running { cancel, .. } => {
+                next.place = Place::Done(if cancel { End::Canceled } else { End::Failed });
+                next.last = Last::Revoked;
+            }
+            Place::Nowhere | Place::Done(_) => return None,
+        }
+        Some(next)
     }
 
     /// The state after this event at time `at`, or as soon after as it can be, if its answer is right in this state.
@@ -123,6 +152,7 @@ impl State {
             What::Report { attempt, kind, report, outcome } => next.report(*attempt, *kind, *report, outcome, facts),
             What::Cancel { immediate, outcome } => next.cancel(*immediate, outcome),
             What::Retry { outcome } => next.retry(outcome, facts),
+            What::Redrive => next.redrive(facts),
             What::Read { state, attempt, fence, report } => self.reads(state, *attempt, *fence, *report, facts),
         };
         right.then_some(next)
@@ -171,11 +201,45 @@ impl State {
         outcome: &Outcome<Receipt>,
         facts: &Facts,
     ) -> bool {
+        if let Some(right) = self.judge_at_deadline(attempt, kind, report, outcome, facts) {
+            return right;
+        }
         match self.judge(attempt, kind, report, facts) {
             // Whether an unknown one that changes nothing happened makes no difference.
             Ok(receipt) => matches!(outcome, Outcome::Unknown) || *outcome == Outcome::Ok(receipt),
             Err(refusal) => matches!(outcome, Outcome::Refused(error) if error == refusal),
         }
+    }
+
+    /// The two answers that only a deadline explains, if it is one of them.
+    fn judge_at_deadline(
+        &mut self,
+        attempt: u32,
+        kind: ReportKind,
+        report: usize,
+        outcome: &Outcome<Receipt>,
+        facts: &Facts,
+    ) -> Option<bool> {
+        let deadline = facts.deadline?;
+        if attempt != self.attempt || self.receipt(attempt).is_some() {
+            return None;
+        }
+        let late = self.last == Last::Guessed && matches!(self.place, Place::Waiting { .. } | Place::Done(End::Failed));
+        if late && *outcome == Outcome::Refused("attempt_closed".to_owned()) {
+            self.now = self.now.max(deadline);
+            return Some(true);
+        }
+        let refused = Receipt::Failed { requeued: false, dlq: true };
+        let live = matches!(self.place, Place::Running { cancel: false, .. });
+        if live && kind == ReportKind::FailRetryable && self.attempt < self.allowed && *outcome == Outcome::Ok(refused)
+        {
+            self.now = self.now.max(deadline.saturating_sub(LONGEST_WAIT_NS));
+            self.place = Place::Done(End::Failed);
+            self.last = Last::Reported;
+            self.keep_receipt(attempt, report, refused);
+            return Some(true);
+        }
+        None
     }
 
     fn judge(&mut self, attempt: u32, kind: ReportKind, report: usize, facts: &Facts) -> Result<Receipt, &'static str> {
@@ -246,6 +310,10 @@ impl State {
             let refused = matches!(outcome, Outcome::Refused(error) if error == "task_not_retryable");
             return refused && self.place != Place::Nowhere;
         }
+        if let (Some(deadline), Outcome::Refused(error)) = (facts.deadline, outcome) {
+            self.now = self.now.max(deadline);
+            return error == "task_not_retryable";
+        }
         self.place = Place::Waiting { from: 0 };
         self.allowed += facts.max_attempts;
         match outcome {
@@ -253,6 +321,13 @@ impl State {
             Outcome::Refused(_) => false,
             Outcome::Unknown => true,
         }
+    }
+
+    fn redrive(&mut self, facts: &Facts) -> bool {
+        let dead = self.place == Place::Done(End::Failed);
+        self.place = Place::Waiting { from: 0 };
+        self.allowed += facts.max_attempts;
+        dead
     }
 
     fn reads(&self, state: &str, attempt: u32, fence: u64, report: Option<usize>, facts: &Facts) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::events::{Grant, Sorted, TaskHistory, unanswered};
+use super::events::{CLOCKS_NS, Grant, Sorted, TaskHistory, unanswered};
 use super::{Ended, FinalTask, Rule, Violation};
 use crate::history::{Answer, Call, Granted, History, Op, ReportKind};
 use crate::ledger::Effects;
@@ -29,6 +29,7 @@ pub fn check(history: &History, sorted: &Sorted<'_>, ended: &Ended, effects: &Ef
         if let Some(last) = ended.tasks.get(task.id) {
             findings.attempts(task, last);
             findings.ended(task, last);
+            findings.redriven(task, last);
             findings.effects(task, last, effects);
         }
     }
@@ -188,7 +189,9 @@ impl Findings<'_> {
                         harmless || Some(other.asked) > op.answered
                     })
                 });
+                let deadline = self.sorted.tasks.get(job.task.as_str()).and_then(|task| task.submission()?.deadline);
                 let ends = before.asked + (job.ttl_ms * 1_000_000).saturating_sub(20_000_000);
+                let ends = deadline.map_or(ends, |deadline| ends.min(deadline.saturating_sub(CLOCKS_NS)));
                 untouched && op.answered.is_some_and(|answered| answered < ends)
             };
             if let Some(job) = earlier.iter().find(lives)
@@ -327,6 +330,25 @@ impl Findings<'_> {
         if !matches!(last.state.as_str(), "Succeeded" | "Failed" | "Canceled") && !skipped {
             let what = format!("it is still {} after everything has healed", last.state);
             self.report(Rule::NotEnded, task.id, what);
+        }
+    }
+
+    /// A task that was a dead letter when its redrive was asked for, and was put back, has run again since.
+    fn redriven(&mut self, task: &TaskHistory<'_>, last: &FinalTask) {
+        let has_deadline = task.submission().is_some_and(|submission| submission.deadline.is_some());
+        if last.state != "Failed" || has_deadline {
+            return;
+        }
+        for op in task.ops.iter().filter(|op| matches!(op.answer, Answer::Redriving { .. })) {
+            let dead = task.ops.iter().find(|read| {
+                let failed = matches!(&read.answer, Answer::Seen { state, attempt, .. }
+                    if state == "Failed" && *attempt == last.attempt);
+                failed && read.answered.is_some_and(|answered| answered < op.asked)
+            });
+            if let Some(dead) = dead {
+                let what = format!("{} found it Failed, {} redrove it, and it has not run since", dead.id, op.id);
+                self.report(Rule::RedriveLost, task.id, what);
+            }
         }
     }
 

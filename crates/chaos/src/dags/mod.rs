@@ -70,6 +70,9 @@ impl Settings {
             postgres: self.postgres,
             redis: self.redis,
             sandboxes: false,
+            pushes: false,
+            clock: false,
+            power: false,
             ttl_ms: TTL_MS,
         })
     }

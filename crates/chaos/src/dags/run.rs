@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, sleep};
 
 use super::checker::{self, Ended};
 use super::history::{History, Recorder};
@@ -35,6 +35,9 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         ttl_ms: TTL_MS,
         sandboxes: None,
         dags: true,
+        pushes: false,
+        faketime: None,
+        power: false,
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };
@@ -107,18 +110,8 @@ async fn work(
     let looking = tokio::spawn(user(settings, system, "looks")?.look(read));
     let firing = tokio::spawn(user(settings, system, "fires")?.fire(imported.clone(), start + settings.length));
     let faults = AtomicU64::new(0);
-    let watch = async {
-        let mut ticks = interval(Duration::from_secs(1));
-        loop {
-            ticks.tick().await;
-            system.look_after()?;
-            let seconds = start.elapsed().as_secs();
-            if seconds > 0 && seconds.is_multiple_of(10) {
-                let faults = faults.load(Ordering::Relaxed);
-                say(format!("{seconds:>5} s  {faults} of {} faults", plan.steps.len()));
-            }
-        }
-    };
+    let how_far = || format!("{} of {} faults", faults.load(Ordering::Relaxed), plan.steps.len());
+    let watch = nemesis::watch(system, start, say, how_far);
     let phases = async {
         nemesis::run(system, plan, start, |_| {
             faults.fetch_add(1, Ordering::Relaxed);

@@ -50,6 +50,9 @@ impl Settings {
             postgres: self.postgres,
             redis: false,
             sandboxes: true,
+            pushes: false,
+            clock: false,
+            power: false,
             ttl_ms,
         })
     }

@@ -39,6 +39,9 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         ttl_ms: 0,
         sandboxes: Some(limits.clone()),
         dags: false,
+        pushes: false,
+        faketime: None,
+        power: false,
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };

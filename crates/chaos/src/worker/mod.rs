@@ -2,6 +2,7 @@
 //! late, twice, and against its own word.
 
 mod direct;
+mod exchange;
 mod job;
 
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::sleep;
 
 use super::history::{Answer, Call, Granted, Recorder};
@@ -61,6 +62,8 @@ struct Worker {
     ledger: Arc<Mutex<Ledger>>,
     rng: Mutex<Rng>,
     slots: Arc<Semaphore>,
+    /// What goes to the control plane together with others.
+    turns: mpsc::Sender<exchange::Item>,
 }
 
 /// A job that this worker holds.
@@ -77,12 +80,14 @@ struct Held {
 /// Works until it is killed.
 pub async fn run(args: WorkerArgs) -> Result<()> {
     let parent = nix::unistd::getppid();
+    let (turns, items) = mpsc::channel(exchange::WAITING);
     let worker = Arc::new(Worker {
         http: Http::new(args.servers.clone(), &args.token)?,
         recorder: Recorder::create(&args.history, &args.process)?,
         ledger: Arc::new(Mutex::new(Ledger::open(&args.ledger)?)),
         rng: Mutex::new(Rng::fork(args.seed, &args.process)),
         slots: Arc::new(Semaphore::new(args.slots)),
+        turns,
         args,
     });
     let orphaned = async {
@@ -92,6 +97,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     };
     tokio::select! {
         ended = work(&worker) => ended,
+        () = exchange::run(&worker, items) => Ok(()),
         () = orphaned => Ok(()),
     }
 }
@@ -175,7 +181,13 @@ impl Worker {
             claim_id: claim_id.map(ToOwned::to_owned),
             job: job.map(ToOwned::to_owned),
         });
-        let reply = self.http.post(self.server(), "/internal/worker/claim", &body, WAIT).await;
+        // Which process it is would be checked for all parts of an exchange.
+        let together = job.is_none() && self.args.incarnation.is_none() && self.draw(|rng| rng.chance(25));
+        let reply = if together {
+            self.exchange("claim", &body).await
+        } else {
+            self.http.post(self.server(), "/internal/worker/claim", &body, WAIT).await
+        };
         let mut held = Vec::new();
         let answer = reply.answer(|body| {
             held = jobs(body)?;
@@ -194,32 +206,14 @@ impl Worker {
         read: impl Fn(&Value) -> Option<Answer>,
     ) -> (Answer, Reply) {
         let op = self.recorder.ask(call);
-        let reply = if self.draw(|rng| rng.chance(25)) {
-            self.exchange(path, body).await
+        let reply = if self.draw(|rng| rng.chance(40)) {
+            self.exchange(path.rsplit('/').next().unwrap_or_default(), body).await
         } else {
             self.http.post(self.server(), path, body, Duration::ZERO).await
         };
         let answer = reply.answer(read);
         self.recorder.answer(&op, &answer);
         (answer, reply)
-    }
-
-    /// The same request as the only part of an exchange. The answer to it is that of the single endpoint.
-    async fn exchange(&self, path: &str, body: &Value) -> Reply {
-        let part = path.rsplit('/').next().unwrap_or_default();
-        let whole = json!({"worker_id": self.args.name, part: [body]});
-        match self.http.post(self.server(), "/internal/worker/exchange", &whole, Duration::ZERO).await {
-            Reply::Told { status: 200, body } => {
-                let mut item = body[part][0].clone();
-                let refused = item.as_object_mut().and_then(|item| item.remove("http_status"));
-                match refused.and_then(|status| status.as_u64()) {
-                    Some(status @ 500..) => Reply::failed(status as u16, item["error"].as_str().unwrap_or_default()),
-                    Some(status) => Reply::Told { status: status as u16, body: item },
-                    None => Reply::Told { status: 200, body: item },
-                }
-            }
-            other => other,
-        }
     }
 
     /// Does the work. `None` when the ledger could not be written.

@@ -2,6 +2,7 @@
 
 mod bad;
 mod good;
+mod more;
 
 use serde_json::json;
 
@@ -98,9 +99,18 @@ impl Story {
     }
 
     fn backoff_ms(mut self, backoff_ms: u64) -> Self {
-        let Call::Submit { tasks } = &mut self.ops[0].call else { panic!("the first is the submit") };
-        tasks[0].backoff_ms = backoff_ms;
+        self.submission().backoff_ms = backoff_ms;
         self
+    }
+
+    fn deadline(mut self, at: u64) -> Self {
+        self.submission().deadline = Some(at * MS);
+        self
+    }
+
+    fn submission(&mut self) -> &mut Submission {
+        let Call::Submit { tasks } = &mut self.ops[0].call else { panic!("the first is the submit") };
+        &mut tasks[0]
     }
 
     /// How the task stands at the end.
