@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::claim::Claimer;
 use crate::limits;
+use crate::mutant;
 use crate::task::Spec;
 use crate::time::{DurationMs, Timestamp};
 
@@ -299,8 +300,10 @@ impl Queue {
         if self.paused {
             return Room { grants: 0, held_by: Some(Limit::Paused) };
         }
-        let slots = self.settings.slots().map_or(u32::MAX, |max| max.saturating_sub(running));
-        let tokens = self.settings.pace().map_or(u32::MAX, |rate| self.bucket.whole_tokens(rate, now));
+        let slots = self.settings.slots().filter(|_| !mutant!("limit-ignored"));
+        let slots = slots.map_or(u32::MAX, |max| max.saturating_sub(running));
+        let pace = self.settings.pace().filter(|_| !mutant!("rate-ignored"));
+        let tokens = pace.map_or(u32::MAX, |rate| self.bucket.whole_tokens(rate, now));
         let held_by = if slots == 0 {
             Some(Limit::Slots)
         } else if tokens == 0 {

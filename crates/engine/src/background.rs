@@ -13,6 +13,7 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command};
+use tenure_core::mutant;
 use tenure_core::queue::JOB_WAKES;
 use tenure_store::{AuditCut, JobQueues, RedriveView, StoreError};
 use tokio::sync::watch;
@@ -324,9 +325,13 @@ async fn drive(
         }
         let limit = allowed.min(REDRIVE_ROWS);
         let rows = shared.store.redrive_matches(&redrive, limit).await?;
-        let cursor = rows.last().copied().unwrap_or(redrive.cursor);
-        let finished = rows.len() < limit;
+        let mut cursor = rows.last().copied().unwrap_or(redrive.cursor);
+        let mut finished = rows.len() < limit;
         allowed = allowed.saturating_sub(rows.len().max(1));
+        if mutant!("redrive-repeated") {
+            (cursor, finished, allowed) = (redrive.cursor, false, 0);
+        }
+        let rows = rows.into_iter().filter(|_| !mutant!("redrive-leaves-out", every 3)).collect();
         let step = Redrive { redrive_id: redrive.redrive_id, rows, cursor, finished, started_at: redrive.started_at };
         let replies = shared.work.send(vec![Command::Redrive(step)], 0).await?;
         match replies.into_iter().next() {

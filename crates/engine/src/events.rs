@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tenure_core::command::Reach;
 use tenure_core::event::{Fact, FactKind};
+use tenure_core::mutant;
 use tenure_core::run::RunState;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq};
@@ -99,6 +100,7 @@ impl Events {
                 ready.push_back(Event::Reset { id });
                 id
             }
+            Some(after) if mutant!("replay-skips-one") => EventId { batch: after.batch + 1, index: u32::MAX },
             Some(after) => after,
             None => EventId { batch: last, index: u32::MAX },
         };

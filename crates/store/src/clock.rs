@@ -3,6 +3,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+use tenure_core::mutant;
 use tenure_core::outage::Reading;
 use tenure_core::time::{DurationMs, Timestamp};
 use tokio::sync::watch;
@@ -62,6 +63,7 @@ impl Clock {
         let running_ns = running.tv_sec.saturating_mul(1_000 * NS_PER_MS).saturating_add(running.tv_nsec);
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = process.read(wall_ns, running_ns);
+        let now_ns = if mutant!("wall-clock-followed") { wall_ns } else { now_ns };
         if let Some(ahead_ns) = process.stepped() {
             let offset = ahead_ns / (1_000 * NS_PER_MS);
             tracing::warn!(

@@ -7,6 +7,7 @@ use super::{Command, World};
 use crate::command::claim::Claim;
 use crate::command::{Context, expire};
 use crate::id::Seq;
+use crate::mutant;
 use crate::queue::QueueId;
 use crate::task::Place;
 
@@ -114,6 +115,7 @@ impl ClaimPlan {
 
 fn ready(queue: QueueId, limit: usize, world: &World) -> ReadyLoad {
     let fair = world.queue(queue).filter(|queue| queue.settings.fairness_key.is_some());
+    let fair = fair.filter(|_| !mutant!("fairness-ignored"));
     ReadyLoad { queue, limit, rotation: fair.map(|queue| Rotation { after: queue.fair_cursor.clone() }) }
 }
 

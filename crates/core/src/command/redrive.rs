@@ -3,6 +3,7 @@
 use super::{Answer, Change, Context, Decision, Task};
 use crate::event::FactKind;
 use crate::id::Seq;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::Place;
 use crate::time::Timestamp;
@@ -33,7 +34,7 @@ pub fn decide(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut C
 fn release(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut Context<'_>) -> Option<Change> {
     let body = task.body.as_ref()?;
     let Place::Finished(finished) = &task.place else { return None };
-    let dead = finished.dead_lettered_at.is_some_and(|at| at <= command.started_at);
+    let dead = finished.dead_lettered_at.is_some_and(|at| at <= command.started_at || mutant!("redrive-repeated"));
     if !dead || ctx.sealed || ctx.queue_deleted || body.spec.is_past_deadline(ctx.now) {
         return None;
     }

@@ -71,7 +71,8 @@ fn judge(
 ) -> Decision {
     match &task.place {
         Place::Running(running) if running.attempt_id == sent.attempt_id || mutant!("fence-not-compared") => {
-            let unchecked = [mutant!("token-not-compared"), mutant!("fence-not-compared")].contains(&true);
+            let superseded = running.attempt_id != sent.attempt_id && mutant!("fence-not-compared");
+            let unchecked = superseded || mutant!("token-not-compared");
             if running.lease.token != sent.token && !unchecked {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tenure_core::Seq;
 use tenure_core::command::Command;
 use tenure_core::command::push::TakePush;
+use tenure_core::mutant;
 use tenure_core::queue::{Queue, QueueId};
 
 use super::circuit::{Gate, Name, Probe};
@@ -69,7 +70,7 @@ impl Depot {
                 open.insert(queue.id, Open { queue, circuit });
             }
         }
-        if rooms.is_empty() {
+        if rooms.is_empty() || mutant!("push-not-repeated") {
             return Ok(LOOK_EVERY);
         }
         let due = self.engine.shared.store.pushes_due(&rooms).await?;

@@ -253,7 +253,8 @@ impl Sqlite {
 
 fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "journal_mode", "WAL")?;
-    conn.pragma_update(None, "synchronous", "FULL")?;
+    let synchronous = if mutant!("commit-not-synced") { "NORMAL" } else { "FULL" };
+    conn.pragma_update(None, "synchronous", synchronous)?;
     conn.pragma_update(None, "cache_size", -16_000)?;
     conn.busy_timeout(Duration::from_secs(5))?;
     conn.set_prepared_statement_cache_capacity(256);

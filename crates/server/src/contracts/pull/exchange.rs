@@ -15,6 +15,7 @@ use tenure_core::command::claim::{Claim, Claimer};
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::limits;
+use tenure_core::mutant;
 use tenure_engine::{ClaimWait, Reply, Watched};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -153,6 +154,7 @@ struct Turn {
 async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
     let mut reports = valid(exchange.complete.as_deref());
     reports.extend(valid(exchange.fail.as_deref()));
+    let left_out = if reports.len() > 1 && mutant!("exchange-item-left-out") { reports.pop() } else { None };
     let beats = valid(exchange.heartbeat.as_deref());
     let claim = exchange.claim.as_ref().map(|(claim, _)| claim.clone());
     let senders: Vec<audit::Sender> = beats.iter().map(audit::Sender::of).collect();
@@ -161,7 +163,7 @@ async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
     let beaten = beaten?;
     audit::heartbeats_of_another(app, &senders, &beaten).await;
     let (receipts, claimed) = reported?;
-    let mut receipts = receipts.into_iter();
+    let mut receipts = receipts.into_iter().chain(left_out.map(|_| Ok(Ok(Receipt::Completed))));
     let reports = ExchangeResponse {
         complete: answers(exchange.complete.take(), &mut receipts, show_receipt),
         fail: answers(exchange.fail.take(), &mut receipts, show_receipt),
