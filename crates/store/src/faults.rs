@@ -110,7 +110,8 @@ impl Faults {
         let Some((_, hold)) = chosen.take_if(|(name, _)| *name == operation) else { return };
         drop(chosen);
         self.holds.store(false, Ordering::SeqCst);
-        hold.wait();
+        // Other tasks of the thread go on elsewhere.
+        tokio::task::block_in_place(|| hold.wait());
     }
 
     fn step(&self, operation: &'static str, done: bool) -> Result<(), StoreError> {

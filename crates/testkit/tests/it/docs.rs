@@ -116,7 +116,7 @@ fn the_code_map_names_files_that_exist() {
     for section in map.split("\n### `").skip(1) {
         let folder = section.split('`').next().unwrap();
         let mut files = Vec::new();
-        ["rs", "py", "sql", "json"].iter().for_each(|ending| collect(&root.join(folder), ending, &mut files));
+        ["rs", "py", "sql", "json", "c"].iter().for_each(|ending| collect(&root.join(folder), ending, &mut files));
         let cells =
             section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split(" | ").next().unwrap());
         for name in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).filter(|name| !name.contains('*')) {

@@ -112,7 +112,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, seen: Arc<Seen>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
         seen.bytes.fetch_add(count, Ordering::SeqCst);
-        if stream.write_all(&buffer[..count]).await.is_err() {
+        if stream.write_all(&buffer[..count]).await.is_err() || stream.flush().await.is_err() {
             return;
         }
     }
@@ -135,6 +135,8 @@ pub async fn call_with(config: Arc<ClientConfig>, name: &str, address: SocketAdd
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut stream = TlsConnector::from(config).connect(name, stream).await.map_err(text)?;
     stream.write_all(b"ping").await.map_err(text)?;
+    // Without it the bytes may stay in the buffer of the session.
+    stream.flush().await.map_err(text)?;
     let mut answer = [0; 4];
     stream.read_exact(&mut answer).await.map_err(text)?;
     assert_eq!(&answer, b"ping");

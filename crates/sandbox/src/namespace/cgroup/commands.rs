@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -93,19 +93,20 @@ impl CommandGroups {
         let spare = self.used().spare.take();
         if let Some((name, parts)) = spare {
             let used = Arc::clone(&self.used);
-            let mut group = CommandGroup { name, parts, before: Before::default(), is_spent: false, used };
+            let mut group =
+                CommandGroup { name, parts, before: Before::default(), is_spent: AtomicBool::new(false), used };
             if group.begin_again() {
                 return Ok(group);
             }
             // Dropped now, it is removed.
-            group.is_spent = true;
+            group.spend();
         }
         let mut group = CommandGroup {
             name: self.next.fetch_add(1, Ordering::Relaxed).to_string(),
             parts: Vec::new(),
             before: Before::default(),
             // Until it is complete.
-            is_spent: true,
+            is_spent: AtomicBool::new(true),
             used: Arc::clone(&self.used),
         };
         for (planned, parent) in &self.hierarchies {
@@ -140,7 +141,7 @@ impl CommandGroups {
                 group.parts.push(Part { entry: parent.try_clone()?, peak: None, own: None, planned: planned.clone() });
             }
         }
-        group.is_spent = false;
+        group.is_spent = AtomicBool::new(false);
         Ok(group)
     }
 
@@ -183,7 +184,7 @@ pub(crate) struct CommandGroup {
     parts: Vec<Part>,
     before: Before,
     /// Not for another command.
-    is_spent: bool,
+    is_spent: AtomicBool,
     used: Arc<Mutex<Used>>,
 }
 
@@ -202,8 +203,14 @@ impl CommandGroup {
         Ok(())
     }
 
-    /// Kills every process of the command.
+    fn spend(&self) {
+        self.is_spent.store(true, Ordering::Relaxed);
+    }
+
+    /// Kills every process of the command. The kernel may still be at it when the group is empty, and would kill the next
+    /// command too: there is none in this group.
     pub fn kill(&self) -> io::Result<()> {
+        self.spend();
         if let Some(part) = self.with(Role::Kill) {
             return set(part, "cgroup.kill", b"1");
         }
@@ -297,7 +304,7 @@ impl CommandGroup {
 impl Drop for CommandGroup {
     fn drop(&mut self) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.spare.is_none() && !self.is_spent && self.is_empty() {
+        if used.spare.is_none() && !self.is_spent.load(Ordering::Relaxed) && self.is_empty() {
             used.spare = Some((std::mem::take(&mut self.name), std::mem::take(&mut self.parts)));
             return;
         }

@@ -33,7 +33,7 @@ struct WakeupsQuery {
 #[utoipa::path(get, path = "/internal/task-wakeups", operation_id = "dispatch_wakeups", tag = "dispatch contract",
     params(
         ("queue" = String, Query, description = "`worker`, `worker.{pool}` or `sandbox`"),
-        ("max" = Option<i64>, Query, description = "At most so many, up to 10, which is the default"),
+        ("max" = Option<i64>, Query, description = "Maximum number of tasks to return; 10 by default and at most"),
         ("wait_seconds" = Option<i64>, Query, description = "How long to wait if there are none, up to 20, which is the default")),
     security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = Wakeups), (status = "4XX", body = Error), (status = 503, body = Error)))]
