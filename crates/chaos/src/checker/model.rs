@@ -259,9 +259,10 @@ impl State {
         let dead = self.place == Place::Done(End::Failed);
         let (place, receipt) = match kind {
             ReportKind::Complete => (Place::Done(End::Succeeded), Receipt::Completed),
+            // A worker that stopped takes its task out of the dead letters.
+            ReportKind::FailCancelled => (Place::Done(End::Canceled), Receipt::Failed { requeued: false, dlq: false }),
             // A late failure of a dead letter only adds its error.
             _ if dead => (self.place, Receipt::Failed { requeued: false, dlq: true }),
-            ReportKind::FailCancelled => (Place::Done(End::Canceled), Receipt::Failed { requeued: false, dlq: false }),
             _ if canceled => (Place::Done(End::Canceled), Receipt::Failed { requeued: false, dlq: false }),
             ReportKind::FailRetryable if late || self.attempt < self.allowed => {
                 // A late one asks for the retry that waits already.

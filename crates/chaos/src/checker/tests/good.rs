@@ -30,6 +30,14 @@ fn a_late_completion_takes_a_task_off_the_dead_letters() {
 }
 
 #[test]
+fn a_worker_that_stopped_takes_its_task_off_the_dead_letters() {
+    let story = Story::new().grant(10, 1).grant(1_100, 2).grant(2_200, 3);
+    let story = story.op(3_500, heartbeat(3), refused("lease_expired"));
+    let story = story.op(4_000, fail(3, ReportKind::FailCancelled), failed(false, false));
+    accepts("late, of the last attempt", &story.ended("Canceled", 3));
+}
+
+#[test]
 fn an_unknown_completion_that_did_happen() {
     let story = Story::new().grant(10, 1).op(100, complete(1, "1"), unknown()).ended("Succeeded", 1);
     accepts("nobody asked again", &story);

@@ -9,15 +9,15 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Response;
 use futures_util::stream;
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_core::id::{dispatch_id, ulid};
 use tenure_testkit::wait_until;
 use tokio::sync::{Notify, mpsc};
 
 use crate::cases;
-use crate::harness::{SOON, Server};
+use crate::harness::{SOON, Server, merge};
 use crate::push::kit::{
-    self, SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_to, running, with_header,
+    self, SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_queue, push_to, running, with_header,
 };
 
 const CHUNK: [u8; 16 << 10] = [b' '; 16 << 10];
@@ -82,11 +82,23 @@ async fn the_whole_way_of_a_task(server: Server) {
     assert_eq!(worker.count(), 1);
 }
 
+/// A queue for one case. A grant that is under way when a queue gets another target goes to the one before.
+async fn queue_of(server: &Server, case: u16, worker: &Worker, extra: Value) -> String {
+    let queue = format!("q-{case}");
+    push_queue(server, &queue, &worker.url, extra).await.ok();
+    queue
+}
+
+fn in_queue(mut task: Value, queue: &str) -> Value {
+    merge(&mut task, json!({"queue": queue}));
+    task
+}
+
 async fn an_accepted_push_is_repeated_only_when_no_start_comes(server: Server) {
     for status in [200, 202, 204] {
         let worker = Worker::answering(status).await;
-        push_to(&server, &worker.url, json!({})).await.ok();
-        let task = server.submit(json!({})).await;
+        let queue = queue_of(&server, status, &worker, json!({})).await;
+        let task = server.submit(json!({"queue": queue})).await;
         let first = worker.nth(1).await;
         let left = next_push_in_ms(&server, &task).await;
         assert!((50_000..=60_000).contains(&left), "{status}: {left}");
@@ -123,8 +135,8 @@ async fn a_worker_says_when_to_come_again(server: Server) {
             if number == 0 { with_header(status, "retry-after", "40") } else { answer(202) }
         })
         .await;
-        push_to(&server, &worker.url, json!({})).await.ok();
-        let task = server.submit(json!({})).await;
+        let queue = queue_of(&server, status, &worker, json!({})).await;
+        let task = server.submit(json!({"queue": queue})).await;
         worker.nth(1).await;
         let left = next_push_in_ms(&server, &task).await;
         assert!((30_000..=40_000).contains(&left), "{status}: {left}");
@@ -138,8 +150,8 @@ async fn what_fails_is_pushed_again_with_a_back_off(server: Server) {
     server.still().await;
     for status in [408, 429, 500, 502, 503] {
         let worker = Worker::start(move |number, _| async move { answer(if number < 3 { status } else { 200 }) }).await;
-        push_to(&server, &worker.url, json!({})).await.ok();
-        let task = server.submit(json!({})).await;
+        let queue = queue_of(&server, status, &worker, json!({})).await;
+        let task = server.submit(json!({"queue": queue})).await;
         let first = worker.nth(1).await;
         for (number, most) in [(2, 1_000), (3, 2_000), (4, 4_000)] {
             let left = next_push_in_ms(&server, &task).await;
@@ -181,8 +193,8 @@ async fn a_refusal_fails_the_attempt_for_good(server: Server) {
             async move { with_header(status, "location", &location) }
         })
         .await;
-        push_to(&server, &worker.url, json!({})).await.ok();
-        let task = server.submit(at_once(3)).await;
+        let queue = queue_of(&server, status, &worker, json!({})).await;
+        let task = server.submit(in_queue(at_once(3), &queue)).await;
         let ended = server.until(&task, "Failed").await;
         let attempts = server.attempts(&task).await;
         assert_eq!((attempts.len(), worker.count()), (1, 1), "{status}");
@@ -216,8 +228,8 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
             })
             .await
         };
-        push_to(&server, &worker.url, json!({"ack_timeout_ms": 5_000})).await.ok();
-        let task = server.submit(json!({})).await;
+        let queue = queue_of(&server, status, &worker, json!({"ack_timeout_ms": 5_000})).await;
+        let task = server.submit(json!({"queue": queue})).await;
         let pushed = worker.nth(1).await;
         wait_until("the start", SOON, async || {
             running(&server, &task).await.filter(|running| running.started_at().is_some())
