@@ -26,7 +26,7 @@ const KNOWN: usize = 400;
 /// Before the second attempt, without jitter: so it can be checked.
 const BACKOFF_MS: u64 = 200;
 
-/// The wall clock in so many milliseconds.
+/// Wall-clock time this many milliseconds from now.
 fn wall_clock(in_ms: u64) -> String {
     let in_ms = i64::try_from(in_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::now()

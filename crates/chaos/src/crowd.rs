@@ -20,7 +20,7 @@ const CROWD: usize = 12;
 /// Tasks of a crowd in the queue with a rate.
 const PACED_CROWD: usize = 7;
 
-/// No crowd comes while so many wait: under faults they are served more slowly than they come.
+/// No crowd is submitted while this many tasks wait: under faults, tasks are served more slowly than they arrive.
 const WAITING: u64 = 40;
 
 pub struct Crowd {

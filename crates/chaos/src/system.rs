@@ -284,7 +284,7 @@ impl System {
         if self.shape.faketime.is_none() {
             return;
         }
-        // In one step: a file that is read half is no offset.
+        // In one step: a half-written file is not a valid offset.
         let new = self.folder.join(format!("clock-{index}.new"));
         let set = std::fs::write(&new, offset).and_then(|()| std::fs::rename(new, self.clock(index)));
         if let Err(error) = set {

@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000 * MS;
 /// By how much clocks and rounding may shorten a lease.
 const TOLERANCE_NS: u64 = 20 * MS;
 
-/// Windows in which grants are counted are no longer than this.
+/// Longest window in which grants are counted.
 const WINDOW_NS: u64 = 5 * SECOND;
 
 /// Grants that may come before that of one who waits. There are two who submit, so that it is one; another may have been decided

@@ -79,7 +79,7 @@ pub(crate) type Step<'a> = dyn Fn(bool) -> io::Result<()> + 'a;
 /// async-signal-safe: it may make system calls on what it captured, and neither allocate nor lock. It runs with every signal
 /// blocked, on a small stack. This thread waits meanwhile; others do not.
 ///
-/// Until the exec, whoever could trace the new process could write to the memory of this one. A process that starts programs for
+/// Until the exec, a process that could trace the new one could write to the memory of this one. A process that starts programs for
 /// others must therefore not be dumpable, as the agents of sandboxes are not: the memory is what counts, whichever process it is
 /// reached through.
 ///

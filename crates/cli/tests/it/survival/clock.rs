@@ -45,7 +45,7 @@ impl Site {
 
     /// As an offset from the real one.
     fn set_wall_clock(&self, offset: &str) {
-        // In one step: a file that is read half is no offset.
+        // In one step: a half-written file is not a valid offset.
         let new = self.folder.path().join("clock.new");
         std::fs::write(&new, offset).unwrap();
         std::fs::rename(new, self.folder.path().join("clock")).unwrap();
